@@ -51,7 +51,7 @@ class Pretrained(NamedTuple):
 _ACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "degree": 63}
 _CIFAR_100: dict[str, Any] = {
     "classes": 100, "mean": (0.5071, 0.4867, 0.4408), "std": (0.2675, 0.2565, 0.2761), "labelled": False, "degree": 255,
-    "log_ring": 16, "correct": True,
+    "correct": True,
 }  # fmt: skip
 NETWORKS = {
     "resnet20": Pretrained(3, "cifar10_resnet20_akamaster.npz"),
@@ -61,7 +61,7 @@ NETWORKS = {
     "ace-resnet44": Pretrained(7, "cifar10_resnet44_ace.npz", correct=True, **_ACE),
     "ace-resnet56": Pretrained(9, "cifar10_resnet56_ace.npz", **_ACE),
     # At 6.6 bits its plan just misses levels of 30 bits, and longer ones take twice as long.
-    "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", correct=True, precision_bits=6.2, log_ring=16, **_ACE),
+    "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", correct=True, precision_bits=6.2, **_ACE),
     "ace-cifar100-resnet32": Pretrained(5, "cifar100_resnet32_ace.npz", **_CIFAR_100),
 }
 

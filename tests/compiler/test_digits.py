@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import heliograph as hg
+from heliograph.ckks.ring import Ring
+from heliograph.compiler.planning import planner
+from heliograph.compiler.planning.plan import Plan, Refusal
+from heliograph.errors import PlanningError
+from heliograph.execution.loop import Trace
 
 
 def test_a_larger_ring_is_taken_where_the_smaller_one_needs_a_digit_for_each_prime() -> None:
@@ -23,3 +30,30 @@ def test_a_larger_ring_is_taken_where_the_smaller_one_needs_a_digit_for_each_pri
     assert found.ring.digits <= 8
     assert key_bytes[0] < key_bytes[1] / 3
     assert found.report.figures.predicted_ms < 1.1 * small.report.figures.predicted_ms
+
+
+@pytest.mark.parametrize(
+    ("digits", "larger_ms", "larger_keys", "taken"),
+    [(20, 111.0, 8, 16), (20, 160.0, 2, 16), (20, 160.0, 9, 15), (4, 111.0, 8, 15)],
+    ids=["faster", "smaller keys", "slower", "few digits"],
+)
+def test_bootstraps_on_the_larger_ring_are_compared_where_the_smaller_one_has_many_digits(
+    monkeypatch: pytest.MonkeyPatch, digits: int, larger_ms: float, larger_keys: int, taken: int
+) -> None:
+    program = hg.parse("program p\ninput x: secret slots[8] in [-1, 1]\noutput y = x * x\n")
+    keys = {15: 10 << 30, 16: larger_keys << 30}
+    known = {
+        log_ring: Plan(program, (), Ring(log_ring, 34, 30, 20, count, bootstrap=(4, 3)), Trace(), ms, 0.0, 1.0)
+        for log_ring, count, ms in ((15, digits, 144.0), (16, 2, larger_ms))
+    }
+    asked = []
+
+    def planned(log_ring: int, *given: Any, **named: Any) -> Plan | Refusal:
+        asked.append(log_ring)
+        return known.get(log_ring, Refusal(PlanningError("no chain")))
+
+    monkeypatch.setattr(planner, "plan_bootstrapped", planned)
+    monkeypatch.setattr(Plan, "key_bytes", property(lambda plan: keys[plan.ring.log_ring]))
+    plan = planner.make_plan(program, hg.Options(bootstrap=True), [np.ones(8)])
+    assert plan.ring.log_ring == taken
+    assert (16 in asked) == (digits > 8)

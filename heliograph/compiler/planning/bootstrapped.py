@@ -32,7 +32,7 @@ _COMPARED, _OFF = 8, 1.1
 _SIZE_MARGIN = 0.5
 # The levels of a chain that bootstraps must not use: each number is tried in turn until one is enough.
 _SPARE = (0, 1, 2)
-# Where the error is more than this share of what is allowed too large, rotations are hardly its cause.
+# If less than this share of an error is allowed, rotations are hardly its cause.
 _HOPELESS = 1 / 32
 _NOT_SECURE = "no chain with bootstrapping is secure"
 # If reading keys again takes a larger share of the time, rotations are composed from fewer keys too.

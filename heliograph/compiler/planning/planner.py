@@ -187,6 +187,23 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
     def bootstrapped(log_ring: int) -> Plan | Refusal:
         return plan_bootstrapped(log_ring, offered, options, wanted)
 
+    def on_larger_ring(found: Plan, again: Callable[..., Plan | Refusal], always: bool = False) -> Plan:
+        """The plan, or that of `again` on the ring twice as large if it is faster, or not much slower with smaller keys.
+
+        A chain that hardly fits its ring has a digit for nearly every prime: then each key has as many parts, and a key
+        switch as many transforms for each of them. Other chains are compared only with `always`.
+        """
+        log_ring, fastest = found.ring.log_ring, wanted_fastest(program, options)
+        few = found.ring.digits <= _MANY_DIGITS and not always
+        if few or log_ring + 1 not in rings or may_be_apart(options, log_ring):
+            return found
+        slower = 1.0 if fastest else _FOR_SMALL_KEYS
+        limit = replace(wanted, faster_than=min(wanted.faster_than, slower * found.total_ms))
+        larger = again(log_ring + 1, wanted=limit)
+        if isinstance(larger, Refusal) or fastest:
+            return faster(found, larger)
+        return min(found, larger, key=lambda plan: with_keys(plan.total_ms, plan.key_bytes))
+
     def below(limit: int) -> Plan | None:
         """The plan with bootstraps on the smallest ring below a limit that has one, else None."""
         plans = (bootstrapped(log_ring) for log_ring in rings if log_ring < limit)
@@ -198,7 +215,8 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
         smaller = below(log_ring) if too_deep and options.bootstrap is None else None
         found = plan_unbootstrapped(log_ring, program, options, wanted.below(smaller))
         if isinstance(found, Plan):
-            return faster(smaller, _with_fewer_digits(found, program, options, wanted))
+            again = functools.partial(plan_unbootstrapped, program=program, options=options)
+            return faster(smaller, on_larger_ring(found, again))
         if smaller is not None and (found.slow or found.no_memory):
             return smaller
         reasons.append(functools.partial(_reason, log_ring, found, options))
@@ -212,12 +230,11 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
             raise found.error
         too_deep = bool(found.levels)
     for log_ring in rings if too_deep and options.bootstrap is not False else ():
-        found, larger = bootstrapped(log_ring), log_ring + 1
+        found = bootstrapped(log_ring)
         if isinstance(found, Plan):
-            if larger in rings and log_ring < _ROOMY and wanted_fastest(program, options):
-                # Longer chains bootstrap less often.
-                return faster(found, plan_bootstrapped(larger, offered, options, wanted.below(found)))
-            return found
+            # Longer chains bootstrap less often.
+            again = functools.partial(plan_bootstrapped, offered=offered, options=options)
+            return on_larger_ring(found, again, wanted_fastest(program, options)) if log_ring < _ROOMY else found
         if found.slow or found.error.where:
             raise found.error
         reasons.append(functools.partial("ring 2^{} with bootstraps: {}".format, log_ring, found.error.what))
@@ -234,22 +251,6 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
             "{precision_bits}"
         ),
     )
-
-
-def _with_fewer_digits(found: Plan, program: Program, options: Options, wanted: Wanted) -> Plan:
-    """The plan, or the one on the ring twice as large if that has cheaper or much smaller keys.
-
-    A chain that hardly fits its ring has a digit for nearly every prime: then each key has as many parts, and a key switch
-    as many transforms for each of them.
-    """
-    ring, larger_ring = found.ring, found.ring.log_ring + 1
-    if ring.digits <= _MANY_DIGITS or larger_ring not in log_rings(options) or may_be_apart(options, ring.log_ring):
-        return found
-    limit = replace(wanted, faster_than=min(wanted.faster_than, _FOR_SMALL_KEYS * found.total_ms))
-    larger = plan_unbootstrapped(larger_ring, program, options, limit)
-    if isinstance(larger, Refusal) or wanted_fastest(program, options):
-        return faster(found, larger)
-    return min(found, larger, key=lambda plan: with_keys(plan.total_ms, plan.key_bytes))
 
 
 def faster(plan: Plan | None, other: Plan | Refusal) -> Plan:
