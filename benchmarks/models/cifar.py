@@ -51,7 +51,7 @@ class Pretrained(NamedTuple):
 _ACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "degree": 63}
 _CIFAR_100: dict[str, Any] = {
     "classes": 100, "mean": (0.5071, 0.4867, 0.4408), "std": (0.2675, 0.2565, 0.2761), "labelled": False, "degree": 255,
-    "correct": True,
+    "correct": True, "log_ring": 16,
 }  # fmt: skip
 NETWORKS = {
     "resnet20": Pretrained(3, "cifar10_resnet20_akamaster.npz"),
