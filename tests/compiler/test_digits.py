@@ -33,12 +33,24 @@ def test_a_larger_ring_is_taken_where_the_smaller_one_needs_a_digit_for_each_pri
 
 
 @pytest.mark.parametrize(
-    ("digits", "larger_ms", "larger_keys", "taken"),
-    [(20, 111.0, 8, 16), (20, 160.0, 2, 16), (20, 160.0, 9, 15), (4, 111.0, 8, 15)],
-    ids=["faster", "smaller keys", "slower", "few digits"],
+    ("digits", "coarse_ms", "larger_ms", "larger_keys", "taken"),
+    [
+        (20, None, 111.0, 8, 16),
+        (20, None, 160.0, 2, 16),
+        (20, None, 160.0, 9, 15),
+        (4, None, 111.0, 8, 15),
+        (4, 57.0, 111.0, 8, 16),
+        (4, 130.0, 111.0, 8, 15),
+    ],
+    ids=["faster", "smaller keys", "slower", "few digits", "much dearer than a coarse one", "little dearer"],
 )
-def test_bootstraps_on_the_larger_ring_are_compared_where_the_smaller_one_has_many_digits(
-    monkeypatch: pytest.MonkeyPatch, digits: int, larger_ms: float, larger_keys: int, taken: int
+def test_bootstraps_on_the_larger_ring_are_compared_where_the_smaller_one_is_crowded(
+    monkeypatch: pytest.MonkeyPatch,
+    digits: int,
+    coarse_ms: float | None,
+    larger_ms: float,
+    larger_keys: int,
+    taken: int,
 ) -> None:
     program = hg.parse("program p\ninput x: secret slots[8] in [-1, 1]\noutput y = x * x\n")
     keys = {15: 10 << 30, 16: larger_keys << 30}
@@ -46,6 +58,7 @@ def test_bootstraps_on_the_larger_ring_are_compared_where_the_smaller_one_has_ma
         log_ring: Plan(program, (), Ring(log_ring, 34, 30, 20, count, bootstrap=(4, 3)), Trace(), ms, 0.0, 1.0)
         for log_ring, count, ms in ((15, digits, 144.0), (16, 2, larger_ms))
     }
+    known[15] = replace(known[15], coarse_ms=coarse_ms)
     asked = []
 
     def planned(log_ring: int, *given: Any, **named: Any) -> Plan | Refusal:
@@ -56,4 +69,4 @@ def test_bootstraps_on_the_larger_ring_are_compared_where_the_smaller_one_has_ma
     monkeypatch.setattr(Plan, "key_bytes", property(lambda plan: keys[plan.ring.log_ring]))
     plan = planner.make_plan(program, hg.Options(bootstrap=True), [np.ones(8)])
     assert plan.ring.log_ring == taken
-    assert (16 in asked) == (digits > 8)
+    assert (16 in asked) == (digits > 8 or coarse_ms == 57.0)

@@ -66,6 +66,7 @@ def plan_bootstrapped(
         return packing
     search = BootstrapSearch(packing[-1].program, rings[0].slots, options.costs)
     coarse = found = Refusal(PlanningError(_NOT_SECURE))
+    coarse_ms: float | None = None
     # Pairs are a bit coarser: if there were any, try again without them.
     for pairs in (True, False):
         fitting, serves = _Fitting(packing, options, wanted, pairs), math.inf
@@ -82,10 +83,13 @@ def plan_bootstrapped(
                     # If the error comes from rotations, exact ones are cheaper than a finer scale.
                     exact = replace(fitting, exact_rotations=True, times={}).first(ordered)
                     attempt = exact if isinstance(exact, Plan) else attempt
-                if isinstance(attempt, Plan) or attempt.final or attempt.drifts:
+                if isinstance(attempt, Plan):
+                    return replace(attempt, coarse_ms=coarse_ms)
+                if attempt.final or attempt.drifts:
                     return attempt
                 found = attempt
                 if found.finer_bits:
+                    coarse_ms = coarse_ms or min(choice.cost_ms for choice in chosen)
                     coarse, serves = found, found.serves
                     chosen = [choice for choice in chosen if choice.error <= serves]
             if not found.levels:

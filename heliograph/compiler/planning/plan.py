@@ -98,6 +98,7 @@ class Plan:
     `output_magnitude`: the largest output.
     `unbounded_ms`: the price of the plan that a bound on memory ruled out; None if it ruled out none.
     `loading_ms`: the time for reading keys again in each run, if not all of them stay in memory.
+    `coarse_ms`: the price of the cheapest placement on this ring, if plans were refused as too coarse; else None.
     """
 
     program: Program
@@ -109,6 +110,7 @@ class Plan:
     output_magnitude: float
     unbounded_ms: float | None = None
     loading_ms: float = 0.0
+    coarse_ms: float | None = None
 
     @property
     def total_ms(self) -> float:

@@ -46,6 +46,8 @@ _AS_SOON = 1.01
 # A chain with more digits is compared with one on the ring twice as large; with much smaller keys, that one may take this
 # many times as long.
 _MANY_DIGITS, _FOR_SMALL_KEYS = 8, 1.5
+# So is one that takes this many times as long as one that was too coarse.
+_DEARER = 1.5
 
 
 def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
@@ -191,11 +193,13 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
         """The plan, or that of `again` on the ring twice as large if it is faster, or not much slower with smaller keys.
 
         A chain that hardly fits its ring has a digit for nearly every prime: then each key has as many parts, and a key
-        switch as many transforms for each of them. Other chains are compared only with `always`.
+        switch as many transforms for each of them; or its scale leaves room for few levels between bootstraps. Other
+        chains are compared only with `always`.
         """
         log_ring, fastest = found.ring.log_ring, wanted_fastest(program, options)
-        few = found.ring.digits <= _MANY_DIGITS and not always
-        if few or log_ring + 1 not in rings or may_be_apart(options, log_ring):
+        dearer = found.coarse_ms is not None and found.total_ms > _DEARER * found.coarse_ms
+        crowded = found.ring.digits > _MANY_DIGITS or dearer
+        if not (crowded or always) or log_ring + 1 not in rings or may_be_apart(options, log_ring):
             return found
         slower = 1.0 if fastest else _FOR_SMALL_KEYS
         limit = replace(wanted, faster_than=min(wanted.faster_than, slower * found.total_ms))
