@@ -300,6 +300,12 @@ _drawn = random.Random(0)
 _maps_lock = threading.Lock()
 
 
+def cache_clear() -> None:
+    """Forget the maps, as the method of this name of a function's cache does."""
+    with _maps_lock:
+        _maps.clear()
+
+
 def diagonal_map(matrix: Matrix, geometry: MapGeometry) -> DiagonalMap:
     """The diagonals of a matrix, from a cache of the most recent ones."""
     key = (id(matrix), geometry)
