@@ -118,6 +118,14 @@ def _one_blas_thread() -> contextlib.AbstractContextManager[object]:
     return limit
 
 
+def threads_for(count: int, size: int) -> int:
+    """The threads that `in_threads` takes for this many calls on `size` numbers each; at least one."""
+    threads = 1 if _inside.get() or count * size < _LEAST else min(usable_cores(), count)
+    if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        threads = min(threads, int(asked))
+    return max(threads, 1)
+
+
 def in_threads(work: Callable[[int], T], count: int, size: int, blas: bool = False) -> list[T]:
     """work(0), work(1), ... work(count - 1), each on `size` numbers, computed on all usable cores.
 
@@ -126,10 +134,8 @@ def in_threads(work: Callable[[int], T], count: int, size: int, blas: bool = Fal
     With `blas`, and in the main thread, BLAS has one thread for each of these: its own would wait for each other, all the
     more beside other work on the machine.
     """
-    threads = 1 if _inside.get() else min(usable_cores(), count)
-    if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
-        threads = min(threads, int(asked))
-    if threads <= 1 or count * size < _LEAST:
+    threads = threads_for(count, size)
+    if threads == 1:
         return [work(number) for number in range(count)]
 
     def share(first: int) -> list[T]:

@@ -420,10 +420,8 @@ class SimulatedRun(Run[SimulatedCiphertext]):
                 sums += product
             steps = tuple((position, b) for position, b, _ in terms)
             if steps not in powers:
-                powers[steps] = sum(squares[step] for step in steps)
-            start = g % slots
-            power[: slots - start] += powers[steps][start:]
-            power[slots - start :] += powers[steps][:start]
+                powers[steps] = np.tile(sum(squares[step] for step in steps), 2)
+            power += powers[steps][g % slots :][:slots]
         total = sums[0] + 1j * sums[1]
         total = total + self._errors.gaussian(total.shape) * np.sqrt(power)
         # Each step adds the noise of a key; last steps in the extended basis share one division.

@@ -7,6 +7,7 @@ import pytest
 
 import heliograph as hg
 from heliograph import machine
+from heliograph.compiler.planning import plan
 from heliograph.compiler.planning.plan import AmplifiedError, Simulated, simulated
 from heliograph.errors import RangeError
 from heliograph.ir import Array
@@ -61,3 +62,13 @@ def test_a_sample_counts_only_if_none_before_it_is_refused(threads: None) -> Non
 
     assert simulated(program, given, refuses) is seen[0]
     assert len(seen) == 1
+
+
+def test_one_thread_simulates_nothing_after_a_refusal(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, runs = hg.compile(hg.parse(RELU)).program, []
+    execute = plan.execute
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)
+    monkeypatch.setattr(plan, "execute", lambda *given, **named: runs.append(1) or execute(*given, **named))
+    simulated(program, samples(3), lambda found: "too coarse")
+    # Of the first sample: without errors, and with them.
+    assert len(runs) == 2

@@ -27,7 +27,7 @@ from heliograph.ir import Array, Node, Program, size_of
 from heliograph.ir.analysis.carried import carried_on
 from heliograph.ir.analysis.depth import levels_below, node_depth
 from heliograph.ir.ops.table import Role, role_of
-from heliograph.machine import in_threads
+from heliograph.machine import in_threads, threads_for
 from heliograph.passes.base import Trail, begins
 from heliograph.passes.levels.node_work import polynomial_work
 
@@ -290,10 +290,11 @@ def simulated(
             return _amplified(error)
 
     found, worst, decisions = Simulated(0.0, 0.0, Trace()), 0.0, 0.0
+    size = len(program.nodes) * program.ring.slots
     # Where a run starts from what the one before it left, they take turns.
-    together = 1 if program.interface.carried else len(vectors)
+    together = 1 if program.interface.carried else threads_for(len(vectors), size)
     for first in range(0, len(vectors), together):
-        runs = in_threads(partial(both, first), together, len(program.nodes) * program.ring.slots)
+        runs = in_threads(partial(both, first), min(together, len(vectors) - first), size)
         for position, pair in enumerate(runs, first):
             if isinstance(pair, RangeError):
                 raise pair

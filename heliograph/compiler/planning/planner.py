@@ -199,7 +199,8 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
         log_ring, fastest = found.ring.log_ring, wanted_fastest(program, options)
         dearer = found.coarse_ms is not None and found.total_ms > _DEARER * found.coarse_ms
         crowded = found.ring.digits > _MANY_DIGITS or dearer
-        if not (crowded or always) or log_ring + 1 not in rings or may_be_apart(options, log_ring):
+        worth = always or (crowded and not may_be_apart(options, log_ring))
+        if not worth or log_ring + 1 not in rings:
             return found
         slower = 1.0 if fastest else _FOR_SMALL_KEYS
         limit = replace(wanted, faster_than=min(wanted.faster_than, slower * found.total_ms))
